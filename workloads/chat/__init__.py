@@ -33,7 +33,7 @@ from trainbook import IGNORED, Supervised, padded
 from trainbook.supervised import text
 from trainbook.supervised.notes import note
 from trainbook.supervised.tables import read_text
-from workloads.chat import calls, checks, generated, rows, template
+from workloads.chat import alike, calls, checks, generated, rows, template
 from workloads.chat.messages import calls_of
 from workloads.chat.rows import Row, Written
 from workloads.chat.settings import Settings
@@ -47,6 +47,7 @@ _MOST_OTHER = 24  # pieces whose perplexity is measured
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 _DRAWN = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_LOOKED_AT = 200  # training rows, for marks that the base does not know
 _DIFFERENCE = 1e-2  # largest difference, as a share of the largest logit
 _SAME = 0.99  # least share of equal first choices: fp16 rounds by 5e-4
 # Bytes of merged weights that are compared in fp32; twice as much must fit the host
@@ -113,6 +114,7 @@ class Chat(Supervised):
     dials: ClassVar = {"workload.length": (512, 1024, 2048, 4096)}
     findings: Sequence[Finding] = ()  # on the conversations, once they were read
     _before = 0.0  # the untouched base's perplexity of other text
+    _crowds_noted = False
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -334,6 +336,7 @@ class Chat(Supervised):
             )
         if settings.method == "full":
             return base
+        self._note_crowds(base)
         if settings.nf4:
             base = quantise(base, ("lm_head",))
         lora = settings.lora
@@ -348,6 +351,19 @@ class Chat(Supervised):
             # peft 0.21 asks for a property that transformers 5.23 has renamed
             warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
             return get_peft_model(base.requires_grad_(False), options)
+
+    def _note_crowds(self, base: Any) -> None:
+        """Notes, once, marks in trained answers that the base cannot tell from other tokens."""
+        rows = base.get_output_embeddings().weight
+        if self._crowds_noted or rows.is_meta or "parts" not in vars(self):
+            return
+        self._crowds_noted = True
+        added = self.template.tokenizer.added_tokens_decoder
+        some = self.parts["train"].samples[:_LOOKED_AT]
+        trained = {token for row in some for token in self.template.encode(row).answer}
+        marks = {number: str(added[number]) for number in sorted(trained & added.keys())}
+        if sentence := alike.about(rows.detach(), marks):
+            note(sentence)
 
     # --- training -----------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from lib.errors import BadInput
 from lib.machine import published
 from lib.task import load_config, load_task
 from tests.conftest import ROOT
-from tests.workloads.chat.conftest import CONFIG, calls, write_base, write_rows
+from tests.workloads.chat.conftest import CONFIG, calls, tokenizer_of, write_base, write_rows
 from trainbook.commands import main as command
 from trainbook.doctor import rehearsal
 from trainbook.launch import checks, ensemble
@@ -543,3 +543,25 @@ def test_a_resumed_run_whose_frozen_base_is_gone_says_that_it_is_not_there(confi
     shutil.rmtree(config.parent / "base")
     train(config, "my", base, code=2)
     assert "are not there, of which the checkpoints omit" in capsys.readouterr().err
+
+
+def test_a_mark_that_the_base_cannot_tell_from_other_tokens_is_named(chat, tmp_path, capsys):
+    folder = write_base(tmp_path / "twins")
+    model = LlamaForCausalLM.from_pretrained(folder)
+    stop = tokenizer_of().eos_token_id
+    with torch.no_grad():
+        model.get_output_embeddings().weight[100:112] = model.get_output_embeddings().weight[stop]
+    model.save_pretrained(folder)
+    task = chat({"workload.base": str(folder)})
+    assert task.parts["train"].samples
+    task.model()
+    task.model()
+    said = capsys.readouterr().out
+    assert said.count("The base cannot tell <|im_end|> from 12 other tokens") == 1
+    full = chat({"workload.base": str(folder), "workload.method": "full"})
+    assert full.parts["train"].samples
+    full.model()
+    known = chat()
+    assert known.parts["train"].samples
+    known.model()
+    assert "cannot tell" not in capsys.readouterr().out
