@@ -58,6 +58,7 @@ class Base(Language):
 
     def model(self) -> nn.Module:
         config = LlamaConfig(
+            architectures=["LlamaForCausalLM"],  # which converters read
             vocab_size=_TOKENS,
             hidden_size=128,
             intermediate_size=384,
