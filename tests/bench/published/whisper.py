@@ -29,6 +29,7 @@ _SIZES = {"d_model": 512, "encoder_layers": 6, "decoder_layers": 6}
 _HEADS = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
 _FEED_FORWARD = {"encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048}
 _ENDS = {"gamma": "weight", "beta": "bias", "weight": "weight", "bias": "bias"}
+END = "<|endoftext|>"
 _PLAIN = {  # where a module lies outside of attention
     "ffn/layer_norm": "final_layer_norm",
     "ffn/linear_0": "fc1",
@@ -112,7 +113,16 @@ def convert(folder: Path) -> None:
                 files = {
                     name: packed.read(names[name]) for name in ("tokenizer.json", "config.json")
                 }
-    model = WhisperForConditionalGeneration(WhisperConfig(**_SIZES, **_HEADS, **_FEED_FORWARD))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "tokenizer.json"
+    path.write_bytes(files["tokenizer.json"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token=END, pad_token=END)
+    # By default WhisperConfig has the numbers of the English models, by which no text of this one would end
+    marks = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
+    marks["decoder_start_token_id"] = "<|startoftranscript|>"
+    numbers = {key: tokenizer.convert_tokens_to_ids(mark) for key, mark in marks.items()}
+    config = WhisperConfig(**_SIZES, **_HEADS, **_FEED_FORWARD, **numbers)
+    model = WhisperForConditionalGeneration(config)
     missing, unknown = model.load_state_dict(weights(content), strict=False)
     if unknown or set(missing) - {"proj_out.weight"}:  # tied to the embeddings
         raise ValueError(f"Tensors do not fit: missing {missing[:5]}, unknown {unknown[:5]}.")
@@ -120,12 +130,7 @@ def convert(folder: Path) -> None:
     model.generation_config.suppress_tokens = facts["suppress_ids"]
     model.generation_config.begin_suppress_tokens = facts["suppress_ids_begin"]
     model.save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes(files["tokenizer.json"])
-    end = "<|endoftext|>"
-    path = str(folder / "tokenizer.json")
-    PreTrainedTokenizerFast(tokenizer_file=path, eos_token=end, pad_token=end).save_pretrained(
-        folder
-    )
+    tokenizer.save_pretrained(folder)
 
 
 if __name__ == "__main__":
