@@ -234,7 +234,7 @@ notebook.show(notebook.runs(run))
 # ## Folds and seeds
 # With `folds: 5` in the settings, the run above is the first of five. Here the others follow, one on each card, and all of
 # them answer together: `oof.csv` has what each sample was given by the run that did not train on it. The session may end
-# at any point; the next one goes on with what is left.
+# at any point; the next one continues with what is left.
 
 # %%
 if len(runs) > 1 and summary.reason == "completed":

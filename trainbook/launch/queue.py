@@ -388,7 +388,7 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return values
 
 
-def conclude(runs: Sequence[Entry], show: Callable[[str], None] = print) -> None:
+def conclude(runs: Sequence[Entry], show: Callable[[str], None]) -> None:
     """Shows what completed folds and seeds are together, lets their task hand it in, and packs it.
 
     A task hands in by its method `submit`, if it has one. Nothing is done while some are missing.
